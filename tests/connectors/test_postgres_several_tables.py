@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 
 from headgate.connectors.api import Grant, Letter, Outgoing, Progress, SourceStream
 from headgate.connectors.postgres import several
+from headgate.connectors.postgres.pieces import by_stream, in_order
+from headgate.connectors.postgres.several import Tables
 from headgate.connectors.postgres.sink import PostgresOptions, PostgresSink
 from headgate.errors import Bad, BadRecords, Cause, ConnectorError, Fenced
 from headgate.testing.factories import make_context, make_grant
@@ -133,6 +136,19 @@ async def test_a_field_without_a_value_has_the_type_that_the_source_knows(url: s
     }
 
 
+class NotGoneThrough(dict[str, str]):
+    def __iter__(self) -> Any:
+        raise AssertionError("a schema may have many more fields than the records")
+
+
+async def test_only_the_fields_of_the_records_are_looked_for_in_a_schema(url: str) -> None:
+    stream = SourceStream("users", key=("id",), types=NotGoneThrough(at="timestamp", other="text"))
+    async with opened(url) as sink:
+        await sink.write(batch((stream, {"id": 1, "at": None})))
+    types = "SELECT attname::text FROM pg_attribute WHERE attrelid = 'raw.users'::regclass AND attnum > 0"
+    assert await rows(url, types) == [("id",), ("at",)]
+
+
 async def test_each_table_follows_its_own_records(url: str) -> None:
     async with opened(url, columns={"name": "varchar(20)"}) as sink:
         await sink.write(batch((USERS, {"id": 1}), (ORDERS, {"number": 1, "total": 1})))
@@ -148,6 +164,31 @@ async def test_a_table_that_is_there_is_used_and_none_is_made_if_none_may_be(url
         with pytest.raises(ConnectorError, match=r"table raw\.orders does not exist"):
             await sink.write(batch((USERS, {"id": 2}), (ORDERS, {"number": 1}), commits=2))
     assert await rows(url, "SELECT * FROM raw.users") == [(1, "none")]
+
+
+async def test_an_error_names_the_table_at_work(url: str) -> None:
+    await rows(url, "CREATE TABLE raw.orders (number int)")
+    both = batch((USERS, {"id": 1}), (ORDERS, {"number": 1}))
+    async with opened(url) as sink:
+        for use in (sink.write, sink.rehearse):
+            with pytest.raises(ConnectorError, match=r"^raw\.orders: there is no unique"):
+                await use(both)
+        await rows(url, "DROP TABLE headgate_position")
+        with pytest.raises(ConnectorError, match=r"^raw\.\{stream\}: relation"):
+            await sink.write(batch((USERS, {"id": 1})))
+
+
+async def test_tables_are_written_in_one_order_whatever_that_of_the_records_is(url: str) -> None:
+    await rows(url, "CREATE SEQUENCE raw.turn")
+    for table in ("users", "orders"):
+        await rows(url, f"CREATE TABLE raw.{table} (id int PRIMARY KEY, at int DEFAULT nextval('raw.turn'))")
+    users, orders = (SourceStream(name, key=("id",)) for name in ("users", "orders"))
+    async with opened(url) as sink:
+        await sink.write(batch((users, {"id": 1}), (orders, {"id": 1})))
+    async with opened(url) as other:
+        await other.write(batch((orders, {"id": 2}), (users, {"id": 2})))
+    assert await rows(url, "SELECT id, at FROM raw.orders ORDER BY id") == [(1, 1), (2, 3)]
+    assert await rows(url, "SELECT id, at FROM raw.users ORDER BY id") == [(1, 2), (2, 4)]
 
 
 # Names that come from outside.
@@ -197,12 +238,46 @@ async def test_no_stream_is_a_table_of_ours_or_of_the_server(url: str, name: str
     assert caught.value.cause is Cause.CONFIG
 
 
-async def test_the_schema_of_the_registry_is_out_of_reach(url: str) -> None:
+@pytest.mark.parametrize(
+    ("made", "kind"),
+    [
+        ("VIEW raw.wages AS SELECT * FROM payroll.wages", "a view"),
+        ("MATERIALIZED VIEW raw.wages AS SELECT * FROM payroll.wages", "a materialized view"),
+        ("INDEX wages ON raw.others (id)", "an index"),
+        ("SEQUENCE raw.wages", "a sequence"),
+        ("TYPE raw.wages AS (id int)", "a type"),
+    ],
+)
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_stream_goes_into_tables_only(url: str, mode: str, made: str, kind: str) -> None:
+    await rows(url, "CREATE SCHEMA payroll")
+    for table in ("payroll.wages", "raw.others"):
+        await rows(url, f"CREATE TABLE {table} (id int PRIMARY KEY)")
+    await rows(url, f"CREATE {made}")
+    wages = SourceStream("wages", key=("id",))
+    async with opened(url, mode) as sink:
+        for use in (sink.write, sink.rehearse):
+            with pytest.raises(ConnectorError, match=rf"^raw\.wages is {kind}, and the stream 'wages'") as caught:
+                await use(batch((wages, {"id": 1})))
+            assert caught.value.cause is Cause.CONFIG
+    assert await rows(url, "SELECT * FROM payroll.wages") == []
+
+
+async def test_a_stream_may_be_a_table_with_partitions(url: str) -> None:
+    await rows(url, "CREATE TABLE raw.users (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    await rows(url, "CREATE TABLE raw.users_0 PARTITION OF raw.users DEFAULT")
+    async with opened(url) as sink:
+        await sink.write(batch((USERS, {"id": 1})))
+        with pytest.raises(ConnectorError, match=r"^raw\.users_pkey is an index"):
+            await sink.write(batch((SourceStream("users_pkey", key=("id",)), {"id": 1}), commits=2))
+    assert await rows(url, "SELECT id FROM raw.users") == [(1,)]
+
+
+@pytest.mark.parametrize("schema", ["headgate", "pg_catalog", "information_schema"])
+async def test_the_schema_of_the_registry_or_of_the_server_is_out_of_reach(url: str, schema: str) -> None:
     await rows(url, "CREATE SCHEMA headgate")
-    for use in (
-        make_sink(url, table="headgate.{stream}").check,
-        lambda: make_sink(url, table="headgate.{stream}").open(make_grant()),
-    ):
+    table = f"{schema}.{{stream}}"
+    for use in (make_sink(url, table=table).check, lambda: make_sink(url, table=table).open(make_grant())):
         with pytest.raises(ConnectorError, match="own schema"):
             await use()
 
@@ -345,6 +420,125 @@ async def test_what_goes_only_in_the_order_of_the_records_goes_in_that_order(url
         await sink.write(batch(*circle))
     assert await rows(url, "SELECT id FROM raw.users ORDER BY 1") == [(2,), (5,), (6,)]
     assert await rows(url, "SELECT number, owner FROM raw.orders ORDER BY 1") == [(1, 2), (5, 5), (6, 6)]
+
+
+TEAMS = SourceStream("teams", key=("id",))
+
+
+async def make_cascade(url: str, action: str) -> None:
+    await rows(url, "CREATE TABLE raw.teams (id int PRIMARY KEY)")
+    await rows(url, f"CREATE TABLE raw.users (id int PRIMARY KEY, team int DEFAULT 2 REFERENCES raw.teams {action})")
+    owner = "owner int REFERENCES raw.users ON DELETE CASCADE"
+    await rows(url, f"CREATE TABLE raw.orders (number int PRIMARY KEY, {owner}, note text)")
+
+
+@pytest.mark.parametrize("action", ["ON DELETE CASCADE", "ON DELETE SET NULL", "ON DELETE SET DEFAULT"])
+async def test_a_deletion_takes_along_only_what_is_still_there_when_it_comes(url: str, action: str) -> None:
+    await make_cascade(url, action)
+    async with opened(url) as sink:
+        first = [(TEAMS, {"id": team}) for team in (1, 2, 3)]
+        await sink.write(batch(*first, (USERS, {"id": 7, "team": 1}), (ORDERS, {"number": 1, "owner": 7})))
+        await sink.rehearse(batch((USERS, {"id": 7, "team": 3}), (TEAMS, {"id": 1}), deletes=[1], commits=2))
+        await sink.write(batch((USERS, {"id": 7, "team": 3}), (TEAMS, {"id": 1}), deletes=[1], commits=2))
+        assert await rows(url, "SELECT * FROM raw.users") == [(7, 3)]
+        assert await rows(url, "SELECT number, owner FROM raw.orders") == [(1, 7)]
+        # One that comes and goes with its parent.
+        await sink.write(batch((USERS, {"id": 8, "team": 3}), (TEAMS, {"id": 3}), deletes=[1], commits=3))
+    left = {"CASCADE": [], "NULL": [(7, None), (8, None)], "DEFAULT": [(7, 2), (8, 2)]}[action.split()[-1]]
+    assert await rows(url, "SELECT * FROM raw.users ORDER BY id") == left
+    assert await rows(url, "SELECT number, owner FROM raw.orders") == ([(1, 7)] if left else [])
+
+
+async def test_deletions_see_a_foreign_key_that_was_added_just_now_or_leads_through_another_table(url: str) -> None:
+    await make_cascade(url, "")
+    async with opened(url) as sink:
+        await sink.write(batch((TEAMS, {"id": 1}), (TEAMS, {"id": 2}), (ORDERS, {"number": 1, "owner": None})))
+        await rows(url, "INSERT INTO raw.users VALUES (7, 1), (8, 2)")
+        await rows(url, "UPDATE raw.orders SET owner = 7, note = 'kept'")
+        await rows(url, "ALTER TABLE raw.users DROP CONSTRAINT users_team_fkey")
+        await rows(url, "ALTER TABLE raw.users ADD FOREIGN KEY (team) REFERENCES raw.teams ON DELETE CASCADE")
+        await sink.write(batch((ORDERS, {"number": 1, "owner": 8}), (TEAMS, {"id": 1}), deletes=[1], commits=2))
+    assert await rows(url, "SELECT * FROM raw.orders") == [(1, 8, "kept")]
+
+
+async def test_two_versions_of_one_that_is_in_a_circle_of_foreign_keys_are_good(url: str) -> None:
+    await make_family(url)
+    await rows(url, "ALTER TABLE raw.users ADD first int REFERENCES raw.orders")
+    circle = [
+        (USERS, {"id": 0, "first": None}),
+        (ORDERS, {"number": 1, "owner": 0}),
+        (USERS, {"id": 1, "first": 1}),
+        (USERS, {"id": 1, "first": 1}),
+        (ORDERS, {"number": 2, "owner": 1}),
+        (ORDERS, {"number": 2, "owner": 1}),
+    ]
+    async with opened(url) as sink:
+        await sink.rehearse(batch(*circle))
+        await sink.write(batch(*circle))
+        assert await rows(url, "SELECT id, first FROM raw.users ORDER BY 1") == [(0, None), (1, 1)]
+        # Only what is bad in the order of the records is.
+        wrong = [(USERS, {"id": 2, "first": 9}), (ORDERS, {"number": 3, "owner": 8}), *circle]
+        assert [one.index for one in await refused(sink, *wrong, commits=2)] == [0, 1]
+
+
+@pytest.mark.parametrize("is_bad", [False, True])
+async def test_one_that_moves_twice_before_its_old_parent_goes_is_good(url: str, is_bad: bool) -> None:
+    await make_family(url)
+    async with opened(url) as sink:
+        await sink.write(batch((USERS, {"id": 1, "age": 1}), (USERS, {"id": 2, "age": 1})))
+        moved = [(ORDERS, {"number": 7, "owner": 1}), (ORDERS, {"number": 7, "owner": 2}), (USERS, {"id": 1})]
+        if is_bad:
+            more = [*moved, (ORDERS, {"number": 8, "owner": 1}), (USERS, {"id": 3, "age": -1})]
+            found = await refused(sink, *more, deletes=[2], commits=2)
+            assert [one.index for one in found] == [3, 4]
+        await sink.rehearse(batch(*moved, deletes=[2], commits=2))
+        await sink.write(batch(*moved, deletes=[2], commits=2))
+    assert await rows(url, "SELECT number, owner FROM raw.orders") == [(7, 2)]
+    assert await rows(url, "SELECT id FROM raw.users") == [(2,)]
+
+
+async def test_what_only_a_trigger_asks_of_another_table_is_tried_in_the_order_of_the_records(url: str) -> None:
+    await make_cascade(url, "")
+    await rows(url, "ALTER TABLE raw.orders DROP CONSTRAINT orders_owner_fkey")
+    body = "BEGIN IF NOT EXISTS (SELECT FROM raw.users WHERE id = NEW.owner) THEN RAISE 'who?'; END IF; RETURN NEW; END"
+    await rows(url, f"CREATE FUNCTION raw.ask() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$")
+    await rows(url, "CREATE TRIGGER ask BEFORE INSERT ON raw.orders FOR EACH ROW EXECUTE FUNCTION raw.ask()")
+    first = [(USERS, {"id": 1, "team": None}), (ORDERS, {"number": 1, "owner": 1})]
+    second = [(USERS, {"id": 2, "team": None}), (ORDERS, {"number": 2, "owner": 2})]
+    async with opened(url) as sink:
+        await sink.write(batch(*first, *second))
+        found = await refused(sink, *first, (ORDERS, {"number": 3, "owner": 9}), *second, commits=2)
+        assert [one.index for one in found] == [2]
+
+
+class Counted(list[int]):
+    times = 0
+
+    def __iter__(self) -> Any:
+        self.times += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("cut", [by_stream, in_order])
+async def test_to_cut_a_batch_is_quick_and_others_have_turns_in_between(url: str, cut: Any) -> None:
+    tables = Tables(PostgresOptions(url=url, table="raw.{stream}", mode="upsert"), make_context())
+    streams = [SourceStream(f"s{number}", key=("id",)) for number in range(500)]
+    deletes, turns = Counted(range(0, 1_000, 2)), 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    task = asyncio.create_task(others())
+    whole = batch(*[(stream, {"id": 1}) for stream in streams * 2], deletes=deletes)
+    pieces = await tables.pieces(whole, cut)
+    task.cancel()
+    assert len(pieces) == (500 if cut is by_stream else 1_000)
+    assert [len(piece.batch.deletes) for piece in pieces[:2]] == [1 if cut is in_order else 2, 0]
+    assert deletes.times == 1
+    assert turns
 
 
 # Positions and letters.

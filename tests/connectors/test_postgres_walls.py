@@ -43,6 +43,8 @@ TABLES = [
     "other.token",  # A registry by another name.
     "pg_catalog.pg_authid",
     "information_schema.sql_features",
+    "pg_catalog.no_such_table",
+    "information_schema.no_such_table",
     "headgate_position",
     "headgate_dead_letter",
     "public.headgate_dump_chunk",

@@ -34,7 +34,7 @@ from headgate.connectors.postgres.statements import Statements
 from headgate.connectors.postgres.values import LONGEST_JSON, as_json_rows
 from headgate.connectors.sql.quoting import literal
 from headgate.core.isolation import accepted, begin, refused
-from headgate.errors import Bad
+from headgate.errors import Bad, BadRecords
 
 AT_ONCE = 32  # Rows that are tried together. Of a hundred rows one is bad, say: then most of these are accepted.
 ASKS = 16  # The first version of PostgreSQL that says what is wrong with a text, without an error.
@@ -42,6 +42,7 @@ SEARCHED = 1_000  # Rows of one search: what it has found is copied for each tha
 VALUES = 40_000  # What is judged, or sent to the server, in one go.
 HEARD_S = 0.2  # Judging may take long; then the server should see that we are at work.
 FOREIGN_KEY = "23503"
+OF_ITSELF = ("22", "23502", "23505", "23514", "23P01")  # What begins so asks for nothing in other tables.
 
 _OF_SERVER = ", ".join(map(literal, OF_SERVER))
 
@@ -202,9 +203,11 @@ async def _answers(connection: Connection, field: Field, texts: list[str]) -> li
 # Rows.
 
 
-async def refused_rows(connection: Connection, asked: Sequence[tuple[Statements, Sequence[Unit]]]) -> list[list[Bad]]:
-    """Of each table the records that the server refuses. The session is in a transaction, which is worth nothing
-    afterwards."""
+async def refused_rows(
+    connection: Connection, asked: Sequence[tuple[Statements, Sequence[Unit]]]
+) -> tuple[list[list[Bad]], bool]:
+    """Of each table the records that the server refuses, and whether the order of the tables may be why. The session is
+    in a transaction, which is worth nothing afterwards."""
     await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
     found = [await _search_in_turns(connection, statements, units) for statements, units in asked]
     is_better = True
@@ -217,7 +220,10 @@ async def refused_rows(connection: Connection, asked: Sequence[tuple[Statements,
                 is_better = True
                 kept = [refusal for refusal in found[number] if refusal.code != FOREIGN_KEY]
                 found[number] = kept + [replace(one, place=again[one.place]) for one in still]
-    return [await _bad(connection, *one, some) for one, some in zip(asked, found, strict=True)]
+    # For a foreign key all others were there in the end, except for what is deleted.
+    of_itself = OF_ITSELF if any(unit.is_delete for _, units in asked for unit in units) else (*OF_ITSELF, FOREIGN_KEY)
+    may_be_order = any(not refusal.code.startswith(of_itself) for some in found for refusal in some)
+    return [await _bad(connection, *one, some) for one, some in zip(asked, found, strict=True)], may_be_order
 
 
 async def _search_in_turns(connection: Connection, statements: Statements, units: Sequence[Unit]) -> Sequence[_Refusal]:
@@ -315,7 +321,7 @@ async def savepoint(connection: Connection) -> AsyncIterator[None]:
     await connection.execute("SAVEPOINT headgate")
     try:
         yield
-    except (asyncpg.PostgresError, *DRIVERS):
+    except (asyncpg.PostgresError, BadRecords, *DRIVERS):
         await connection.execute("ROLLBACK TO headgate; RELEASE headgate")
         raise
     await connection.execute("RELEASE headgate")

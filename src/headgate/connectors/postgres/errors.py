@@ -152,8 +152,9 @@ def translate_errors(where: str, what: str) -> Iterator[None]:
 
 
 @contextmanager
-def steer_worker(address: str, table: str, *, writes: bool = False) -> Iterator[None]:
-    """For a stream. What a value of its records makes the driver raise is their fault, too."""
+def steer_worker(address: str, table: object, *, writes: bool = False) -> Iterator[None]:
+    """For a stream. What a value of its records makes the driver raise is their fault, too. `table` is asked for its
+    name when something has gone wrong."""
     try:
         yield
     except ConnectorError:

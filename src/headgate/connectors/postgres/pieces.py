@@ -1,16 +1,17 @@
 """A batch of several streams, in pieces for several tables.
 
-A batch is written table by table, in the order in which its records come, and parents before children where a foreign
-key says so. If only the order of the records themselves will do, it is cut wherever the table changes.
+A batch is written table by table, in the order of their names, and parents before children where a foreign key says so.
+If only the order of the records themselves will do, it is cut wherever the table changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from headgate.connectors.api import Outgoing, SourceStream
@@ -20,6 +21,9 @@ from headgate.errors import Bad, BadRecords
 if TYPE_CHECKING:
     from headgate.connectors.postgres.writing import Writing
 
+_One = TypeVar("_One")
+
+TURN = 200  # Pieces between two turns of others.
 UNNAMED = "the source does not say which stream it is of"
 
 
@@ -68,6 +72,14 @@ def in_order(streams: Sequence[SourceStream]) -> list[tuple[SourceStream, list[i
     ]
 
 
+async def in_turns(some: Iterable[_One]) -> AsyncIterator[_One]:
+    """Each of them. There may be as many as records, so others have turns in between."""
+    for number, one in enumerate(some, 1):
+        yield one
+        if number % TURN == 0:
+            await asyncio.sleep(0)
+
+
 def unnamed(streams: Sequence[SourceStream]) -> list[Bad]:
     """The records that are of no stream."""
     return [Bad(number, None, UNNAMED) for number, stream in enumerate(streams) if not stream.name]
@@ -83,7 +95,9 @@ def parents_first(tables: Sequence[str], links: Collection[tuple[str, str]]) -> 
             parents[child].add(parent)
     found = list[str]()
     while waiting:
-        first = next((table for table in waiting if parents[table].isdisjoint(waiting)), next(iter(waiting)))
+        first = next((table for table in waiting if not parents[table]), next(iter(waiting)))
         del waiting[first]
+        for left in parents.values():
+            left.discard(first)
         found.append(first)
     return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -22,7 +22,7 @@ from headgate.connectors.postgres.batches import picked_of, split
 from headgate.connectors.postgres.culprits import refused_rows
 from headgate.connectors.postgres.names import MOST_TABLES, has_streams, mark_of, table_of
 from headgate.connectors.postgres.options import PostgresOptions
-from headgate.connectors.postgres.pieces import Piece, by_stream, in_order, parents_first, unnamed
+from headgate.connectors.postgres.pieces import Piece, by_stream, in_order, in_turns, parents_first, unnamed
 from headgate.connectors.postgres.tables import MADE_FOR
 from headgate.connectors.postgres.walls import keep_out
 from headgate.connectors.postgres.writing import Writing, is_servers
@@ -34,16 +34,19 @@ Misfits: TypeAlias = list[tuple[Piece, Sequence[Bad]]]
 
 LONGEST_SAID = 100  # Characters of a stream's name, in a table's comment and in errors.
 _COMMENT = re.compile(rf"{MADE_FOR} (\"(?:[^\"\\]|\\.)*\") \(([0-9a-f]{{16}})\)")
-_WHOSE = "SELECT obj_description(to_regclass($1), 'pg_class')"
+_WHOSE = "SELECT relkind::text, obj_description(oid, 'pg_class') FROM pg_class WHERE oid = to_regclass($1)"
+_NO_TABLES = {
+    "v": "a view", "m": "a materialized view", "f": "a foreign table", "i": "an index", "I": "an index",
+    "S": "a sequence", "c": "a type",
+}  # fmt: skip
 _NUMBER = """
 SELECT count(*) FROM pg_description WHERE classoid = 'pg_class'::regclass AND objsubid = 0
 AND starts_with(description, $1) AND strpos(description, $2) > 0
 """
 _LINKS = """
 WITH known AS (SELECT name, to_regclass(path)::oid AS oid FROM unnest($1::text[], $2::text[]) AS k (name, path))
-SELECT DISTINCT child.name, parent.name FROM pg_constraint c
-JOIN known child ON child.oid = c.conrelid JOIN known parent ON parent.oid = c.confrelid
-WHERE c.contype = 'f' AND c.conrelid <> c.confrelid
+SELECT DISTINCT child.name, parent.name, c.confdeltype IN ('c', 'n', 'd') AS acts FROM pg_constraint c
+JOIN known parent ON parent.oid = c.confrelid LEFT JOIN known child ON child.oid = c.conrelid WHERE c.contype = 'f'
 """
 
 
@@ -59,27 +62,35 @@ class Tables:
         self._whose: dict[str, SourceStream] = {}
         self._looked: set[str] = set()  # Tables that are there, and belong to their streams.
         self._links: set[tuple[str, str]] = set()  # Foreign keys, from table to table,
-        self._linked: set[str] = set()  # of these.
+        self._ranks: dict[str, int] = {}  # of these, and the order in which they are written.
+        self._acting: set[str] = set()  # Tables whose deletions delete or change rows of others.
         self.at: Writing | None = None  # The table that is being written.
+
+    def __str__(self) -> str:
+        """The table at work, if it is known."""
+        return self._options.table if self.at is None else self.at.name
 
     # Cutting.
 
-    def pieces(self, batch: Outgoing, cut: Cut = by_stream) -> list[Piece]:
+    async def pieces(self, batch: Outgoing, cut: Cut = by_stream) -> list[Piece]:
         """The batch, table by table. Its columns are not known yet."""
         if self.only is not None:
             return [Piece(self.only, batch, range(len(batch.records)), split(batch), [])]
         streams = batch.streams or [SourceStream("")] * len(batch.records)
         if bad := unnamed(streams):
             raise BadRecords(bad)
-        return [self._piece(stream, numbers, batch) for stream, numbers in cut(streams)]
+        gone, pieces = set(batch.deletes), list[Piece]()
+        async for stream, numbers in in_turns(cut(streams)):
+            pieces.append(self._piece(stream, numbers, batch, gone))
+        return pieces
 
-    def _piece(self, stream: SourceStream, numbers: Sequence[int], batch: Outgoing) -> Piece:
+    def _piece(self, stream: SourceStream, numbers: Sequence[int], batch: Outgoing, gone: Collection[int]) -> Piece:
         if self.is_upsert and not stream.key:
             said = f"stream {_said(stream)} says no key, by which the sink could upsert"
             raise ConnectorError(said, cause=Cause.CONFIG, hint="name one in mapping.key, or leave the stream out")
         writing = self.of(stream)
         writing.table.known = stream.types or writing.table.known
-        part = batch if len(numbers) == len(batch.records) else picked_of(batch, numbers)
+        part = batch if len(numbers) == len(batch.records) else picked_of(batch, numbers, gone)
         part = replace(part, key=stream.key)
         return Piece(writing, part, numbers, split(part), [])
 
@@ -108,10 +119,27 @@ class Tables:
 
     # Getting ready.
 
-    async def ready(self, connection: Connection, grant: Grant | None, pieces: list[Piece], cut: Cut) -> list[Piece]:
-        """Look at the tables, and make those that are absent. Returns the pieces in the order in which they go."""
+    async def ready(
+        self, connection: Connection, grant: Grant | None, batch: Outgoing, cut: Cut
+    ) -> tuple[list[Piece], Cut]:
+        """Look at the tables, and make those that are absent. Returns the pieces in the order in which they go, and how
+        the batch was cut: in the order of its records if a deletion may take along what an earlier one has saved."""
+        pieces = await self.pieces(batch, cut)
+        await self._make(connection, grant, pieces)
+        names = {piece.writing.name for piece in pieces}
+        if cut is in_order or len(names) < 2:
+            return pieces, cut
+        if batch.deletes or not self._ranks.keys() >= names:
+            await self.relink(connection)
+        if any(piece.batch.deletes and piece.writing.name in self._acting for piece in pieces):
+            return await self.ready(connection, grant, batch, in_order)
+        pieces.sort(key=lambda piece: self._ranks[piece.writing.name])
+        return pieces, cut
+
+    async def _make(self, connection: Connection, grant: Grant | None, pieces: Sequence[Piece]) -> None:
         bad: list[Bad] = []
-        for piece in pieces:
+        async for piece in in_turns(pieces):
+            self.at = piece.writing
             await self.look(connection, piece.writing)
             try:
                 with piece.named():
@@ -119,17 +147,9 @@ class Tables:
             except BadRecords as error:
                 bad += error.bad
             await self.look(connection, piece.writing)  # If it was made now, perhaps by somebody else.
+        self.at = None
         if bad:
             raise BadRecords(sorted(bad, key=lambda one: one.index))
-        names = [piece.writing.name for piece in pieces]
-        if cut is in_order or len(set(names)) < 2:
-            return pieces
-        if not self._linked.issuperset(names):
-            await self.relink(connection)
-        if not self._links:
-            return pieces
-        ranks = {name: rank for rank, name in enumerate(parents_first(names, self._links))}
-        return sorted(pieces, key=lambda piece: ranks[piece.writing.name])
 
     async def look(self, connection: Connection, writing: Writing) -> None:
         """See whether the table of a stream is that stream's. The table of all has been looked at before."""
@@ -140,8 +160,11 @@ class Tables:
             return
         await writing.table.look(connection)
         stream = self._whose[writing.name]
+        kind, comment = await connection.fetchrow(_WHOSE, writing.table.path) or ("", None)
+        if kind in _NO_TABLES:  # A view leads to rows of others, and there is no room for a table.
+            raise _no_table(writing.name, _NO_TABLES[kind], _said(stream))
         if writing.table.columns:
-            found = _COMMENT.match(await connection.fetchval(_WHOSE, writing.table.path) or "")
+            found = _COMMENT.match(comment or "")
             if found is not None and found[2] != mark_of(stream):
                 raise _two_streams(writing.name, _said(stream), found[1])
             self._looked.add(writing.name)
@@ -150,10 +173,14 @@ class Tables:
 
     async def relink(self, connection: Connection) -> bool:
         """Ask for the foreign keys between the tables. Returns whether there are others than before."""
-        before, names = self._links, list(self._writings)
+        before, names = (self._links, self._acting), sorted(self._writings)
         rows = await connection.fetch(_LINKS, names, [self._writings[name].table.path for name in names])
-        self._links, self._linked = {(row[0], row[1]) for row in rows}, set(names)
-        return self._links != before
+        self._links = {(child, parent) for child, parent, _ in rows if child is not None}
+        self._acting = {parent for _, parent, acts in rows if acts}
+        if self._ranks.keys() != set(names) or self._links != before[0]:
+            # By name as far as it goes: two sinks that lock the same rows in two orders would wait for each other.
+            self._ranks = {name: rank for rank, name in enumerate(parents_first(names, self._links))}
+        return (self._links, self._acting) != before
 
     async def key_kinds(self, connection: Connection, key: Sequence[str], stream: SourceStream) -> Sequence[KeyKind]:
         """What the table of a stream keeps a key in."""
@@ -176,11 +203,13 @@ class Tables:
                 await piece.writing.put(connection, piece.columns, piece.batch)
         self.at = None
 
-    async def isolated(self, connection: Connection, pieces: Sequence[Piece], error: Exception) -> Misfits | None:
+    async def isolated(
+        self, connection: Connection, pieces: Sequence[Piece], error: Exception, cut: Cut
+    ) -> Misfits | None:
         """Find out whose fault it is that a batch was refused, in a transaction that is not committed.
 
         Returns what wider columns would hold; if that is nothing, the batch is worth another try as it is. None: no
-        record by itself is at fault.
+        record by itself is at fault, or it may be the order of the tables.
         """
         misfits = await _misfits(connection, pieces)
         if misfits:
@@ -188,15 +217,17 @@ class Tables:
         failed = [piece.writing for piece in pieces if self.at in (None, piece.writing)]
         if [writing for writing in failed if writing.learns(error)]:
             return []
-        if not is_servers(error):
+        if not is_servers(error) and not isinstance(error, BadRecords):
             return None
         asked = [await piece.writing.to_search(piece.batch, piece.parts, piece.columns) for piece in pieces]
         await connection.execute("SAVEPOINT headgate_search")
-        refused = await refused_rows(connection, asked)
+        refused, may_be_order = await refused_rows(connection, asked)
+        await connection.execute("ROLLBACK TO headgate_search")
+        if may_be_order and cut is by_stream and len(pieces) > 1:
+            return None
         bad = [one for piece, some in zip(pieces, refused, strict=True) for one in piece.renamed(some)]
         if bad:
             raise BadRecords(sorted(bad, key=lambda one: one.index))
-        await connection.execute("ROLLBACK TO headgate_search")
         if all(writing.as_json for writing in failed):
             return None
         for writing in failed:
@@ -243,6 +274,11 @@ def _said(stream: SourceStream) -> str:
 def _two_streams(table: str, one: str, other: str) -> ConnectorError:
     said = f"the streams {one} and {other} would both be the table {table}"
     return ConnectorError(said, cause=Cause.CONFIG, hint="read one of them with another datasource")
+
+
+def _no_table(name: str, kind: str, stream: str) -> ConnectorError:
+    said = f"{name} is {kind}, and the stream {stream} goes into a table only"
+    return ConnectorError(said, cause=Cause.CONFIG, hint="rename one of them, or leave the stream out")
 
 
 def _too_many(stream: SourceStream) -> ConnectorError:

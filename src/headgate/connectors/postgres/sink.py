@@ -97,7 +97,8 @@ class PostgresSink:
         assert grant is not None
         if batch.letters or batch.replays:
             self._must_keep_letters()
-        with steer_worker(self._address, self._options.table, writes=True):
+        self._tables.at = None
+        with steer_worker(self._address, self._tables, writes=True):
             async with self._session() as connection:
                 await self._keep_out(connection)
                 while not await self._written(connection, grant, batch):
@@ -106,7 +107,7 @@ class PostgresSink:
     async def rehearse(self, batch: Outgoing) -> None:
         """Do what a write does to the table, and take it back. It need not be open, and fences nobody."""
         tables = Tables(self._options, self._context)
-        with steer_worker(self._address, self._options.table, writes=self._pool is not None):
+        with steer_worker(self._address, tables, writes=self._pool is not None):
             async with self._session() if self._pool is not None else self._own_session() as connection:
                 await self._keep_out(connection)
                 await connection.execute(_REHEARSE)
@@ -258,23 +259,20 @@ class PostgresSink:
     async def _written(self, connection: Connection, grant: Grant, batch: Outgoing, cut: Cut = by_stream) -> bool:
         """Write the batch. False: something about a table or our ways has changed, and it is worth another try."""
         tables = self._tables
-        pieces = await tables.ready(connection, grant, tables.pieces(batch, cut), cut)
+        pieces, cut = await tables.ready(connection, grant, batch, cut)
         try:
             is_ours = await self._commit(connection, grant, batch, pieces, cut)
         except Exception as error:
-            is_bad = isinstance(error, BadRecords) and len(pieces) > 1
-            if not (is_bad or is_refusal(error)) or not await roll_back(connection, error):
+            if not _is_refusal(error, pieces) or not await roll_back(connection, error):
                 raise
             if len(pieces) > 1 and await tables.relink(connection):
                 return False  # Somebody has added a foreign key: its table comes later now.
-            if is_bad:
-                raise
             await positions.begin(connection, grant, _SEARCH)
-            misfits = await tables.isolated(connection, pieces, error)
+            misfits = await tables.isolated(connection, pieces, error, cut)
             await connection.execute("ROLLBACK")
             if misfits is None and (len(pieces) == 1 or cut is in_order):
                 raise
-            if misfits is None:  # All are good, in the order in which they came.
+            if misfits is None:  # They may be good in the order in which they came.
                 return await self._written(connection, grant, batch, in_order)
             await changed(connection, grant, misfits)
             return False
@@ -354,17 +352,22 @@ class PostgresSink:
         return True
 
 
+def _is_refusal(error: Exception, pieces: Sequence[Piece]) -> bool:
+    """Whether a record may be at fault. Of several tables one alone cannot tell: what it lacks may be in another."""
+    return is_refusal(error) or (isinstance(error, BadRecords) and len(pieces) > 1)
+
+
 async def _rehearsed(connection: Connection, tables: Tables, batch: Outgoing, cut: Cut = by_stream) -> bool:
     """Write rows inside a transaction that will not be committed. False: it is worth another try."""
-    pieces = await tables.ready(connection, None, tables.pieces(batch, cut), cut)
+    pieces, cut = await tables.ready(connection, None, batch, cut)
     try:
         async with savepoint(connection):
             await tables.put(connection, pieces, cut)
             await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
     except Exception as error:
-        if not is_refusal(error):
+        if not _is_refusal(error, pieces):
             raise
-        misfits = await tables.isolated(connection, pieces, error)
+        misfits = await tables.isolated(connection, pieces, error, cut)
         if misfits is None and (len(pieces) == 1 or cut is in_order):
             raise
         if misfits is None:

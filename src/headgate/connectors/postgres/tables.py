@@ -297,7 +297,8 @@ class Table:
         declared = await self.declared(connection)
         told = self._context.field_types
         # A mapping may have made something else of a field that the source knows: its values go before that.
-        empty = [field for field in self.known if all(record.get(field) is None for record in records)]
+        announced = [field for field in fields if field in self.known]
+        empty = [field for field in announced if all(record.get(field) is None for record in records)]
         known = {field: _TYPES.get(self.known[field]) for field in empty}
         return {
             field: declared.get(field)

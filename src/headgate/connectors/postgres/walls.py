@@ -50,7 +50,7 @@ place AS (
 SELECT (SELECT p.oid IS NULL AND cardinality(parts) = 1 FROM place p, named) AS has_no_place,
        EXISTS (SELECT FROM reached JOIN pg_class c USING (oid) JOIN registries g ON g.oid = c.relnamespace)
            OR EXISTS (SELECT FROM place JOIN registries USING (oid)) AS is_ours,
-       EXISTS (SELECT FROM named JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = c.relnamespace
+       EXISTS (SELECT FROM place JOIN pg_namespace n USING (oid)
                WHERE n.nspname ~ '^pg_' OR n.nspname = 'information_schema') AS is_servers,
        (SELECT name = ANY ($2) FROM place) AS is_kept
 """

@@ -200,7 +200,7 @@ class Writing:
         if await self.judged(connection, batch, parts, columns):
             raise Unfit("a value needs a wider column")
         units = units_of(batch, columns, await self.rows(columns, parts.records), parts.indexes)
-        (found,) = await refused_rows(connection, [(self.statements(columns, batch), units)])
+        (found,), _ = await refused_rows(connection, [(self.statements(columns, batch), units)])
         if found:
             raise BadRecords(found)
 
