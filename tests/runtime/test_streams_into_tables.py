@@ -16,6 +16,7 @@ from headgate.core.records import Totals
 from headgate.datasources.documents import read_all
 from headgate.runtime.harness.jobs import run_job
 from headgate.runtime.harness.wire import Case, Job, Outcome
+from headgate.runtime.streams.replays import UNKNOWN_KEY
 from tests.runtime.conftest import Harness
 from tests.runtime.test_dead_letters import Plug, open_letters, totals
 from tests.runtime.test_letters_in_postgres import replay, until_numbers
@@ -157,6 +158,39 @@ async def test_a_record_that_cannot_be_mapped_has_the_key_of_its_stream(hg: Harn
     await until_numbers(hg, open=1, superseded=1)
     ((place, stage, *_),) = await open_letters(hg)
     assert (place, stage) == ("stream 'orders', batch 0, 1", "mapping")
+
+
+async def test_a_letter_of_the_mapping_is_superseded_by_the_key_that_its_stream_says(
+    hg: Harness, plug: Plug, raw: None
+) -> None:
+    for statement in MAKE:
+        await hg.sql(statement)
+    source = Naming([("users", {"id": "01", "age": "x"}), ("orders", {"number": 1, "age": "x"})])
+    plug(source.connector())
+    await hg.apply(orders=document(hg, {"types": {"age": "int"}}))
+    await until_numbers(hg, open=2)
+    source.batches.append([("users", {"id": 1, "age": 5})])
+    await until_numbers(hg, open=1, superseded=1)
+    assert [place for place, *_ in await open_letters(hg)] == ["stream 'orders', batch 0, 1"]
+
+
+async def test_a_letter_without_a_key_says_that_and_not_that_its_key_is_another_one(
+    hg: Harness, plug: Plug, raw: None
+) -> None:
+    for statement in MAKE:
+        await hg.sql(statement)
+    source = Naming([("users", {"age": "x"})])
+    plug(source.connector())
+    await hg.apply(orders=document(hg, {"types": {"age": "int"}}))
+    await until_numbers(hg, open=1)
+    await hg.apply(orders=document(hg, {"set": {"id": "1", "age": "length(age)"}}))
+    await hg.until("orders", version=2, status="RUNNING")
+    await replay(hg)
+
+    async def is_refused() -> bool:
+        return [reason for *_, reason in await open_letters(hg)] == [UNKNOWN_KEY]
+
+    await hg.until_true(is_refused)
 
 
 async def test_two_streams_of_one_table_stop_the_datasource_and_say_so(hg: Harness, plug: Plug, raw: None) -> None:

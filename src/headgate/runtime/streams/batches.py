@@ -257,7 +257,7 @@ class Batches:
                 key = self._keys.of_record(record, streams[culprit.number or 0] if streams else None)
             else:
                 stream = self._stream_of(batch, culprit.index) if self._prepared.splits else None
-                key = self._keys.of(mapping.key_of(payload, meta), stream)
+                key = self._keys.of(mapping.key_of(payload, meta, stream.key if stream else ()), stream)
         only = culprit.element if not mapping.unnests else None
         return self._desk.letter(facts, Contents(payload, meta, record, only), key)
 

@@ -34,6 +34,7 @@ from headgate.runtime.streams.slices import map_all
 from headgate.store.letters import Again, ToReplay
 
 ELSEWHERE = "it was kept in another database, and rows of its key may be newer here: only `overwrite` replays it"
+UNKNOWN_KEY = "its key is not known, so nobody can tell whether a newer row is there: only `overwrite` replays it"
 OTHER_KEY = "its key is another one than when it failed, and rows of it may be newer: only `overwrite` replays it"
 
 
@@ -164,7 +165,8 @@ class Replays:
         chosen = (mapped.records[number] for number in wanted)
         keys = (self._keys.of_record(one, stream) for one in chosen)
         if self._is_upsert and not letter.overwrites and any(key != letter.key for key in keys):
-            into.failed.append(self._again(letter.id, "sink", None, OTHER_KEY))
+            why = UNKNOWN_KEY if letter.key is None else OTHER_KEY
+            into.failed.append(self._again(letter.id, "sink", None, why))
             return
         for number in wanted:
             if number in mapped.deletes:
