@@ -21,7 +21,7 @@ from headgate.core import isolation
 from headgate.core.letters import LONGEST, Contents, Facts
 from headgate.core.mapping.mapped import Mapped
 from headgate.core.records import Stage, Totals, add
-from headgate.core.source_streams import SourceStreams
+from headgate.core.source_streams import Name, SourceStreams
 from headgate.datasources.prepared import Prepared
 from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConnectorError
 from headgate.runtime.streams.keys import Keys
@@ -81,6 +81,8 @@ class Batches:
         self._keeps_letters = prepared.sink_kind.keeps_letters
         self._is_upsert = prepared.sink_kind.needs_key(prepared.sink_options)
         self._keys = Keys(prepared, sink, desk)
+        self._named: Sequence[SourceStream] = ()  # The streams that the source has named with the last batch.
+        self._said: dict[Name, tuple[str, ...]] = {}  # The keys that records have said.
 
     async def write(self, batch: Batch, mapped: Mapped, before: Progress) -> Written:
         """Make a batch durable, with its letters and its position."""
@@ -151,7 +153,14 @@ class Batches:
             return ()
         streams = SourceStreams(self._prepared.mapping.key, batch.streams)
         meta = batch.meta or [None] * len(batch.records)
-        return [streams.of(meta[mapped.origin(number)[0]]) for number in range(len(mapped.records))]
+        found = [streams.of(meta[mapped.origin(number)[0]]) for number in range(len(mapped.records))]
+        self._named = batch.streams
+        self._said |= streams.keys
+        return found
+
+    def keys(self) -> dict[Name, tuple[str, ...]]:
+        """The keys of the source's streams, as far as this run has heard of them."""
+        return {one.whole_name: one.key for one in self._named if one.key} | self._said
 
     def _stream_of(self, batch: Batch, index: int) -> SourceStream:
         """The stream that a payload is of."""
