@@ -22,6 +22,7 @@ from headgate.connectors.api import Batch, Position, Source, Unreadable
 from headgate.connectors.bridges import child, gathered, installed, uses
 from headgate.connectors.bridges.installed import Home, Installed
 from headgate.connectors.bridges.options import DltOptions, SingerOptions
+from headgate.connectors.bridges.typed import field_types
 from headgate.errors import Cause, ConnectorError, EndOfStream
 from headgate.testing.contract import SourceContract
 from headgate.testing.contract.patience import soon
@@ -114,6 +115,12 @@ async def test_values_have_the_types_of_the_schema_and_metadata_say_stream_and_k
     assert type(batch.records[0]["else"]) is float
     assert batch.meta == [{"stream": "orders", "key": ["id"]}]
     assert batch.position == {"state": {"orders": 0}}
+
+
+def test_a_number_without_a_value_yet_gets_a_column_that_holds_every_number() -> None:
+    """9007199254740993 is one, and no float is."""
+    schema = {"properties": {"v": {"type": ["null", "number"]}, "n": {"type": "integer"}}}
+    assert field_types(schema) == {"v": "decimal", "n": "int"}
 
 
 async def test_only_the_chosen_streams_are_read_and_a_missing_one_is_named() -> None:
