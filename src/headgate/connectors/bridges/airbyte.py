@@ -186,9 +186,7 @@ class AirbyteSource:
             raise Incomplete(text, cause=said.cause() or Cause.BUG)
 
     def _take_record(self, record: Record, line: bytes, into: Gathered) -> None:
-        shape = self._shapes.get((record.namespace, record.stream)) or self._shapes.get((None, record.stream))
-        if shape is None:
-            shape = self._shapes[None, record.stream] = Shape(None, {"stream": record.stream, "key": []})
+        shape = self._shapes.get((record.namespace, record.stream)) or self._add_shape(record)
         try:
             found = shape.record(record.data)
         except (ValueError, RecursionError):
@@ -196,6 +194,15 @@ class AirbyteSource:
             return
         meta = shape.meta if record.emitted_at is None else {**shape.meta, "emitted_at": record.emitted_at / 1000}
         into.add(found, meta, len(line))
+
+    def _add_shape(self, record: Record) -> Shape:
+        """Of a stream that the catalog does not have, or not with this namespace. Two namespaces may have records of
+        one key."""
+        known = self._shapes.get((None, record.stream)) or Shape(None, {"stream": record.stream, "key": []})
+        if record.namespace:
+            known = Shape(known.schema, {**known.meta, "namespace": record.namespace})
+        self._shapes[record.namespace, record.stream] = known
+        return known
 
     def _take_state(self, raw: msgspec.Raw, into: Gathered) -> None:
         try:

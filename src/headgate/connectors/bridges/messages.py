@@ -26,6 +26,7 @@ class Shape:
     """How the records of one stream are read, by the schema that was announced for them."""
 
     def __init__(self, schema: object, meta: dict[str, Any]) -> None:
+        self.schema = schema
         self.meta = meta
         self.types = field_types(schema)
         self._convert: Convert | None = converter(schema)
