@@ -32,7 +32,7 @@ __all__ = ["PARTS", "FailedRecord", "Mapped", "Mapping", "compile_mapping"]
 
 NODES_AT_ONCE = 20_000  # Of expressions, over all records of a slice: a few milliseconds.
 RECORDS_AT_ONCE = 500
-MOST_KEYS = 100  # That are remembered, for streams with keys of their own.
+MOST_KEYS = 100  # Of streams, that are remembered.
 
 
 @dataclass(frozen=True, slots=True)
