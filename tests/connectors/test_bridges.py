@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager, suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 import structlog
 import uvloop
@@ -22,6 +23,8 @@ from headgate.connectors.api import Batch, Position, Source, Unreadable
 from headgate.connectors.bridges import child, gathered, installed, uses
 from headgate.connectors.bridges.installed import Home, Installed
 from headgate.connectors.bridges.options import DltOptions, SingerOptions
+from headgate.connectors.bridges.singer import Speech
+from headgate.connectors.bridges.typed import field_types
 from headgate.errors import Cause, ConnectorError, EndOfStream
 from headgate.testing.contract import SourceContract
 from headgate.testing.contract.patience import soon
@@ -114,6 +117,28 @@ async def test_values_have_the_types_of_the_schema_and_metadata_say_stream_and_k
     assert type(batch.records[0]["else"]) is float
     assert batch.meta == [{"stream": "orders", "key": ["id"]}]
     assert batch.position == {"state": {"orders": 0}}
+
+
+def test_a_number_without_a_value_yet_gets_a_column_that_holds_every_number() -> None:
+    """9007199254740993 is one, and no float is."""
+    schema = {"properties": {"v": {"type": ["null", "number"]}, "n": {"type": "integer"}}}
+    assert field_types(schema) == {"v": "decimal", "n": "int"}
+
+
+def test_streams_are_listed_again_only_if_one_has_changed() -> None:
+    """There may be tens of thousands, and each batch brings the list."""
+    speech, into = Speech("tap-test"), gathered.Gathered()
+
+    def say(**message: Any) -> None:
+        speech.take(msgspec.json.encode(message), into, cast("Any", None))
+
+    say(type="SCHEMA", stream="users", schema={}, key_properties=["id"])
+    before = speech.streams
+    say(type="RECORD", stream="users", record={"id": 1})
+    assert speech.streams is before
+    say(type="SCHEMA", stream="users", schema={}, key_properties=["id", "region"])
+    assert [one.key for one in speech.streams] == [("id", "region")]
+    assert [one.key for one in before] == [("id",)]
 
 
 async def test_only_the_chosen_streams_are_read_and_a_missing_one_is_named() -> None:

@@ -9,11 +9,13 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 
 from headgate.connectors import plugins
 from headgate.connectors.api import Batch, Position, Source
 from headgate.connectors.bridges import gathered, installed, messages, spec
+from headgate.connectors.bridges.gathered import Gathered
 from headgate.connectors.bridges.installed import Home
 from headgate.connectors.bridges.options import AirbyteOptions
 from headgate.connectors.guard import OPEN, Bound, Guard, OutOfReach
@@ -109,6 +111,21 @@ async def test_streams_keep_their_states_and_types_come_with_them() -> None:
     # What has no cursor is read in full again, what has one goes on.
     again = await read_all(make_source(count=2, options={"streams": None}), batches[-1].position)
     assert [record["text"] for record in records(again)] == ["users 0", "users 1"]
+
+
+@pytest.mark.parametrize("declares", [True, False])
+async def test_streams_of_one_name_in_two_namespaces_are_two_streams(declares: bool) -> None:
+    source = make_source(options={"streams": None})._dialect
+    await source.program(None)
+    name, into = "users" if declares else "undeclared", Gathered()
+    for namespace in ("a", "b"):
+        record = {"stream": name, "namespace": namespace, "data": {"id": 1}}
+        source.take(msgspec.json.encode({"type": "RECORD", "record": record}), into, None)
+    batch = into.rest()
+    assert batch is not None
+    key = next(one.key for one in source.streams if one.name == name)
+    assert batch.meta == [{"stream": name, "key": [*key], "namespace": one} for one in ("a", "b")]
+    assert {one.whole_name for one in source.streams} >= {("a", name), ("b", name)}
 
 
 @pytest.mark.parametrize(("mode", "cause"), [("auth", Cause.AUTH), ("transient", Cause.NETWORK)])

@@ -16,9 +16,11 @@ from headgate.core.records import Totals
 from headgate.datasources.documents import read_all
 from headgate.runtime.harness.jobs import run_job
 from headgate.runtime.harness.wire import Case, Job, Outcome
+from headgate.runtime.streams.replays import OTHER_KEY, UNKNOWN_KEY
 from tests.runtime.conftest import Harness
 from tests.runtime.test_dead_letters import Plug, open_letters, totals
 from tests.runtime.test_letters_in_postgres import replay, until_numbers
+from tests.runtime.test_replayed_letters import replay as replay_all
 from tests.runtime.test_sink_cleaning import left, work
 
 KEYS = {"users": ["id"], "orders": ["number"]}
@@ -157,6 +159,84 @@ async def test_a_record_that_cannot_be_mapped_has_the_key_of_its_stream(hg: Harn
     await until_numbers(hg, open=1, superseded=1)
     ((place, stage, *_),) = await open_letters(hg)
     assert (place, stage) == ("stream 'orders', batch 0, 1", "mapping")
+
+
+async def test_a_letter_of_the_mapping_is_superseded_by_the_key_that_its_stream_says(
+    hg: Harness, plug: Plug, raw: None
+) -> None:
+    for statement in MAKE:
+        await hg.sql(statement)
+    source = Naming([("users", {"id": "01", "age": "x"}), ("orders", {"number": 1, "age": "x"})])
+    plug(source.connector())
+    await hg.apply(orders=document(hg, {"types": {"age": "int"}}))
+    await until_numbers(hg, open=2)
+    source.batches.append([("users", {"id": 1, "age": 5})])
+    await until_numbers(hg, open=1, superseded=1)
+    assert [place for place, *_ in await open_letters(hg)] == ["stream 'orders', batch 0, 1"]
+
+
+async def test_a_letter_without_a_key_says_that_and_not_that_its_key_is_another_one(
+    hg: Harness, plug: Plug, raw: None
+) -> None:
+    for statement in MAKE:
+        await hg.sql(statement)
+    source = Naming([("users", {"age": "x"})])
+    plug(source.connector())
+    await hg.apply(orders=document(hg, {"types": {"age": "int"}}))
+    await until_numbers(hg, open=1)
+    await hg.apply(orders=document(hg, {"set": {"id": "1", "age": "length(age)"}}))
+    await hg.until("orders", version=2, status="RUNNING")
+    await replay(hg)
+
+    async def is_refused() -> bool:
+        return [reason for *_, reason in await open_letters(hg)] == [UNKNOWN_KEY]
+
+    await hg.until_true(is_refused)
+
+
+async def test_a_letter_whose_table_has_another_key_by_now_stops_nothing(
+    hg: Harness, plug: Plug, raw: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the run has heard of the new key the sink refuses it; afterwards it goes by that key."""
+    monkeypatch.setitem(KEYS, "users", ["id"])
+    await hg.sql("CREATE TABLE raw.users (id bigint PRIMARY KEY, region int, age int CHECK (age > 0))")
+    await hg.sql(MAKE[1])
+    source = Naming([("users", {"id": 1, "region": 1, "age": -1})])
+    plug(source.connector())
+    await hg.apply(orders=document(hg))
+    await until_numbers(hg, open=1)
+    await hg.sql("ALTER TABLE raw.users DROP CONSTRAINT users_pkey, ADD PRIMARY KEY (id, region)")
+    await hg.sql("ALTER TABLE raw.users DROP CONSTRAINT users_age_check")
+    KEYS["users"] = ["id", "region"]
+    await hg.node.registry.restart("orders", "tester")
+    await replay_all(hg)
+    ((*_, reason),) = await open_letters(hg)
+    assert "ON CONFLICT" in reason
+    source.batches.append([("users", {"id": 2, "region": 1, "age": 5})])
+    await until_rows(hg, "SELECT id, region FROM raw.users", (2, 1))
+    await replay_all(hg)
+    assert [reason for *_, reason in await open_letters(hg)] == [OTHER_KEY]
+    await replay_all(hg, overwrite=True)
+    assert await rows(hg, "SELECT id, region, age FROM raw.users ORDER BY 1") == [(1, 1, -1), (2, 1, 5)]
+
+
+async def test_a_letter_of_a_stream_without_a_key_stops_nothing(
+    hg: Harness, plug: Plug, raw: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KEYS, "logs", [])
+    for statement in MAKE:
+        await hg.sql(statement)
+    source = Naming([("logs", {"age": "x"}), ("users", {"id": 1, "age": "x"})])
+    plug(source.connector())
+    await hg.apply(orders=document(hg, {"types": {"age": "int"}}))
+    await until_numbers(hg, open=2)
+    await hg.apply(orders=document(hg))
+    await hg.until("orders", version=2, status="RUNNING")
+    source.batches.append([("users", {"id": 2, "age": 5})])
+    await replay_all(hg, overwrite=True)
+    told = {place: reason for place, _, _, reason in await open_letters(hg)}
+    assert told["stream 'logs', batch 0, 0"] == "stream 'logs' says no key, by which the sink could upsert"
+    await until_rows(hg, "SELECT id FROM raw.users", (2,))
 
 
 async def test_two_streams_of_one_table_stop_the_datasource_and_say_so(hg: Harness, plug: Plug, raw: None) -> None:

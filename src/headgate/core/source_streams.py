@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 Name: TypeAlias = tuple[str, str]
@@ -35,8 +36,14 @@ class SourceStream:
 class SourceStreams:
     """Finds the stream of each record by its `meta`: `stream`, `key`, and perhaps `namespace`."""
 
-    def __init__(self, key: tuple[str, ...] = (), known: Iterable[SourceStream] = ()) -> None:
+    def __init__(
+        self,
+        key: tuple[str, ...] = (),
+        known: Iterable[SourceStream] = (),
+        keys: Mapping[Name, tuple[str, ...]] = MappingProxyType({}),
+    ) -> None:
         self._key = key  # What the mapping says, which goes before what the source says.
+        self._keys = keys  # What the source says by now, which goes before what it said with the record.
         self._types = {one.whole_name: one.types for one in known}
         self._found: dict[tuple[Name, tuple[str, ...]], SourceStream] = {}
 
@@ -44,12 +51,17 @@ class SourceStreams:
         """That of the record with this `meta`."""
         said: Mapping[str, Any] = meta if isinstance(meta, dict) else {}
         name = _text(said.get("namespace")), _text(said.get("stream"))
-        key = self._key or _fields(said.get("key"))
+        key = self._key or self._keys.get(name) or _fields(said.get("key"))
         found = self._found.get((name, key))
         if found is None:
             found = SourceStream(name[1], name[0], key, self._types.get(name, {}))
             self._found[name, key] = found
         return found
+
+    @property
+    def keys(self) -> dict[Name, tuple[str, ...]]:
+        """Those of the streams that were found."""
+        return {name: key for name, key in self._found if key}
 
 
 def _text(value: object) -> str:

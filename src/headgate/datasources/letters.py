@@ -12,6 +12,7 @@ from uuid import UUID
 
 from headgate.core.letter_keys import key_hash
 from headgate.core.replays import Waiting, why_waiting
+from headgate.core.source_streams import SourceStreams
 from headgate.datasources.prepared import Prepared
 from headgate.datasources.registry import Registry
 from headgate.errors import ConfigError, NotFound, Refused
@@ -92,8 +93,9 @@ class LetterBox:
         kept, contents = await self._letters.read(id)
         if contents is None:
             raise Refused(f"letter {kept.id} is {kept.outcome}", code="not_open", hint="only open letters are edited")
-        mapping = (await self._prepared(await self._registry.get(str(kept.datasource)))).mapping
-        before, after = (mapping.key_of(one, contents.meta) for one in (contents.payload, payload))
+        prepared = await self._prepared(await self._registry.get(str(kept.datasource)))
+        fields = SourceStreams().of(contents.meta).key if prepared.splits else ()
+        before, after = (prepared.mapping.key_of(one, contents.meta, fields) for one in (contents.payload, payload))
         key = key_hash(before, self._installation)
         is_same_key = key is not None and key == key_hash(after, self._installation)
         edited = type(contents)(payload, contents.meta, None, contents.only)

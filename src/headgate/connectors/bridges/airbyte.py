@@ -17,7 +17,7 @@ import msgspec
 from headgate.connectors.api import Context, SourceStream
 from headgate.connectors.bridges.child import Program, output_of
 from headgate.connectors.bridges.gathered import Gathered
-from headgate.connectors.bridges.messages import Shape, catalog_in, decoded, encoded_catalog
+from headgate.connectors.bridges.messages import Shape, Shapes, catalog_in, decoded, encoded_catalog
 from headgate.connectors.bridges.options import AirbyteOptions, StreamChoice
 from headgate.connectors.bridges.running import DISCOVER_S, Failed, Incomplete, failed, place_of
 from headgate.connectors.bridges.said import Said
@@ -108,7 +108,7 @@ class AirbyteSource:
         self._log = context.log
         self._context = context
         self._place = place_of(options, context)
-        self._shapes: dict[tuple[str | None, str], Shape] = {}
+        self._shapes = Shapes[tuple[str | None, str]]()
         self._states: dict[str, Any] = {}
 
     @property
@@ -119,7 +119,7 @@ class AirbyteSource:
     @property
     def streams(self) -> list[SourceStream]:
         """Those that it has named."""
-        return [shape.stream() for shape in self._shapes.values()]
+        return self._shapes.streams
 
     async def check(self) -> None:
         """Ask the source itself."""
@@ -138,7 +138,7 @@ class AirbyteSource:
         self._place = place_of(self._options, self._context)  # Another version may have taken its place since.
         streams = await self._streams()
         self._states = dict(state) if isinstance(state, dict) else {}
-        self._shapes = {}
+        self._shapes = Shapes()
         for one in streams:
             key = [".".join(map(str, path)) for path in one["primary_key"]]
             name, namespace = one["stream"]["name"], one["stream"].get("namespace")
@@ -186,9 +186,7 @@ class AirbyteSource:
             raise Incomplete(text, cause=said.cause() or Cause.BUG)
 
     def _take_record(self, record: Record, line: bytes, into: Gathered) -> None:
-        shape = self._shapes.get((record.namespace, record.stream)) or self._shapes.get((None, record.stream))
-        if shape is None:
-            shape = self._shapes[None, record.stream] = Shape(None, {"stream": record.stream, "key": []})
+        shape = self._shapes.get((record.namespace, record.stream)) or self._add_shape(record)
         try:
             found = shape.record(record.data)
         except (ValueError, RecursionError):
@@ -196,6 +194,15 @@ class AirbyteSource:
             return
         meta = shape.meta if record.emitted_at is None else {**shape.meta, "emitted_at": record.emitted_at / 1000}
         into.add(found, meta, len(line))
+
+    def _add_shape(self, record: Record) -> Shape:
+        """Of a stream that the catalog does not have, or not with this namespace. Two namespaces may have records of
+        one key."""
+        known = self._shapes.get((None, record.stream)) or Shape(None, {"stream": record.stream, "key": []})
+        if record.namespace:
+            known = Shape(known.schema, {**known.meta, "namespace": record.namespace})
+        self._shapes[record.namespace, record.stream] = known
+        return known
 
     def _take_state(self, raw: msgspec.Raw, into: Gathered) -> None:
         try:

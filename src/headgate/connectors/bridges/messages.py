@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,20 +22,21 @@ _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
 
+_Name = TypeVar("_Name")
+
+
 class Shape:
     """How the records of one stream are read, by the schema that was announced for them."""
 
     def __init__(self, schema: object, meta: dict[str, Any]) -> None:
+        self.schema = schema
         self.meta = meta
-        self.types = field_types(schema)
+        name, namespace = meta["stream"], meta.get("namespace", "")
+        self.stream = SourceStream(name, namespace, tuple(meta["key"]), field_types(schema))  # What is known of it.
         self._convert: Convert | None = converter(schema)
         self._is_exact = has_decimals(schema)
         self._decoder = _EXACT if self._is_exact else _PLAIN
         self._typed = typed_names(schema)
-
-    def stream(self) -> SourceStream:
-        """What is known of it."""
-        return SourceStream(self.meta["stream"], self.meta.get("namespace", ""), tuple(self.meta["key"]), self.types)
 
     def record(self, raw: msgspec.Raw | bytes) -> Any:
         """The record. Raises ValueError if it is none."""
@@ -49,6 +50,23 @@ class Shape:
             for name in found.keys() - self._typed:
                 found[name] = _with_floats(found[name])
         return found
+
+
+class Shapes(dict[_Name, Shape]):
+    """Those of all streams. There may be very many, so what is known of them is listed again only if one changes."""
+
+    _streams: list[SourceStream] | None = None
+
+    def __setitem__(self, name: _Name, shape: Shape) -> None:
+        super().__setitem__(name, shape)
+        self._streams = None
+
+    @property
+    def streams(self) -> list[SourceStream]:
+        """The same list as before, unless a shape is another one."""
+        if self._streams is None:
+            self._streams = [shape.stream for shape in self.values()]
+        return self._streams
 
 
 def _with_floats(value: Any) -> Any:

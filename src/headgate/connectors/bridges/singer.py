@@ -18,7 +18,7 @@ import msgspec
 from headgate.connectors.api import Context, SourceStream
 from headgate.connectors.bridges.child import Program, output_of
 from headgate.connectors.bridges.gathered import Gathered
-from headgate.connectors.bridges.messages import Shape, catalog_in, decoded, encoded_catalog
+from headgate.connectors.bridges.messages import Shape, Shapes, catalog_in, decoded, encoded_catalog
 from headgate.connectors.bridges.options import SingerOptions, StreamChoice
 from headgate.connectors.bridges.running import DISCOVER_S, Failed, failed, place_of
 from headgate.connectors.bridges.said import Said
@@ -49,12 +49,12 @@ class Speech:
 
     def __init__(self, tap: str) -> None:
         self._tap = tap
-        self._shapes: dict[str, Shape] = {}
+        self._shapes = Shapes[str]()
 
     @property
     def streams(self) -> list[SourceStream]:
         """Those that it has named."""
-        return [shape.stream() for shape in self._shapes.values()]
+        return self._shapes.streams
 
     def take(self, line: bytes, into: Gathered, said: Said) -> None:
         """One line."""

@@ -19,7 +19,8 @@ Convert: TypeAlias = Callable[[object], object]
 """A value as it came to one of the announced type, or to itself."""
 
 DEEPEST = 20
-_WORDS = {"boolean": "bool", "integer": "int", "number": "float", "object": "json", "array": "json"}
+# A number may be an integer of any length, which a float would round.
+_WORDS = {"boolean": "bool", "integer": "int", "number": "decimal", "object": "json", "array": "json"}
 _DECIMALS = frozenset({"big_number", "decimal", "singer.decimal"})
 
 

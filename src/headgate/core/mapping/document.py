@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from headgate.core.mapping.expressions import Compiler
@@ -31,6 +32,7 @@ __all__ = ["PARTS", "FailedRecord", "Mapped", "Mapping", "compile_mapping"]
 
 NODES_AT_ONCE = 20_000  # Of expressions, over all records of a slice: a few milliseconds.
 RECORDS_AT_ONCE = 500
+MOST_KEYS = 100  # Of streams, that are remembered.
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Mapping:
     _steps: tuple[str, ...]
     _run: Run
     _keys: Keys | None
+    _keyed: Callable[[tuple[str, ...]], Keys | None]  # The same by other fields.
 
     @property
     def unnests(self) -> bool:
@@ -79,17 +82,21 @@ class Mapping:
             return record
         return cut(as_record(record), self._steps, element)
 
-    def key_of(self, record: Any, meta: Any = None) -> tuple[Any, ...] | None:
+    def key_of(self, record: Any, meta: Any = None, key: tuple[str, ...] = ()) -> tuple[Any, ...] | None:
         """The values of the key fields of a record that failed elsewhere; None if they cannot be told. Of a record with
         an unnested list it must be one that `alone` gave. A Python function might change them, so then they are not
-        told either."""
-        if self._keys is None or self.calls_python:
+        told either. `key`: other output fields, where the mapping itself names none."""
+        wanted = self.key or key
+        if not wanted or self.calls_python:
+            return None
+        keys = self._keys if self.key else self._keyed(wanted)
+        if keys is None:
             return None
         try:
-            found = self._keys(record, meta, Budget(SLICE))
+            found = keys(record, meta, Budget(SLICE))
         except Exception:  # Whatever is wrong with the record, its key is not known.
             return None
-        values = tuple(found.get(name) for name in self.key)
+        values = tuple(found.get(name) for name in wanted)
         return None if any(value is None for value in values) else values
 
 
@@ -110,7 +117,21 @@ def compile_mapping(
     program.write()
     run, keys = program.load()
     at_once = max(1, min(RECORDS_AT_ONCE, NODES_AT_ONCE // max(1, compiler.nodes)))
-    return Mapping(parts.key, at_once, parts.python is not None, parts.delete is not None, program.steps, run, keys)
+    calls_python, can_delete = parts.python is not None, parts.delete is not None
+    return Mapping(parts.key, at_once, calls_python, can_delete, program.steps, run, keys, _keyed(document or {}))
+
+
+def _keyed(document: dict[str, Any]) -> Callable[[tuple[str, ...]], Keys | None]:
+    """Gives the keys of records by fields that the mapping does not name itself. None: it has no such fields."""
+
+    @lru_cache(MOST_KEYS)
+    def keyed(key: tuple[str, ...]) -> Keys | None:
+        try:
+            return compile_mapping({**document, "key": list(key)})._keys
+        except ConfigError:
+            return None
+
+    return keyed
 
 
 def _loaded(parts: Parts, load: Callable[[str], Function]) -> Function | None:

@@ -21,7 +21,7 @@ from headgate.core import isolation
 from headgate.core.letters import LONGEST, Contents, Facts
 from headgate.core.mapping.mapped import Mapped
 from headgate.core.records import Stage, Totals, add
-from headgate.core.source_streams import SourceStreams
+from headgate.core.source_streams import Name, SourceStreams
 from headgate.datasources.prepared import Prepared
 from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConnectorError
 from headgate.runtime.streams.keys import Keys
@@ -81,6 +81,9 @@ class Batches:
         self._keeps_letters = prepared.sink_kind.keeps_letters
         self._is_upsert = prepared.sink_kind.needs_key(prepared.sink_options)
         self._keys = Keys(prepared, sink, desk)
+        self._named: Sequence[SourceStream] = ()  # The streams that the source has named with the last batch,
+        self._found = SourceStreams(prepared.mapping.key)  # and those of the records since then.
+        self._said: dict[Name, tuple[str, ...]] = {}  # The keys that records have said before.
 
     async def write(self, batch: Batch, mapped: Mapped, before: Progress) -> Written:
         """Make a batch durable, with its letters and its position."""
@@ -149,9 +152,15 @@ class Batches:
         """For each mapped record, the stream that it is of, if the sink splits by them."""
         if not self._prepared.splits:
             return ()
-        streams = SourceStreams(self._prepared.mapping.key, batch.streams)
+        if batch.streams is not self._named:  # It is the same list as long as nothing changes.
+            self._said |= self._found.keys
+            self._named, self._found = batch.streams, SourceStreams(self._prepared.mapping.key, batch.streams)
         meta = batch.meta or [None] * len(batch.records)
-        return [streams.of(meta[mapped.origin(number)[0]]) for number in range(len(mapped.records))]
+        return [self._found.of(meta[mapped.origin(number)[0]]) for number in range(len(mapped.records))]
+
+    def keys(self) -> dict[Name, tuple[str, ...]]:
+        """The keys of the source's streams, as far as this run has heard of them."""
+        return {one.whole_name: one.key for one in self._named if one.key} | self._said | self._found.keys
 
     def _stream_of(self, batch: Batch, index: int) -> SourceStream:
         """The stream that a payload is of."""
@@ -257,7 +266,7 @@ class Batches:
                 key = self._keys.of_record(record, streams[culprit.number or 0] if streams else None)
             else:
                 stream = self._stream_of(batch, culprit.index) if self._prepared.splits else None
-                key = self._keys.of(mapping.key_of(payload, meta), stream)
+                key = self._keys.of(mapping.key_of(payload, meta, stream.key if stream else ()), stream)
         only = culprit.element if not mapping.unnests else None
         return self._desk.letter(facts, Contents(payload, meta, record, only), key)
 

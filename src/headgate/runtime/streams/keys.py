@@ -7,12 +7,13 @@ streams are not the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, cast
 
 from headgate.connectors.api import LetterSink, Sink, SourceStream
 from headgate.core.letter_keys import KeyKind
 from headgate.datasources.prepared import Prepared
+from headgate.errors import Cause, ConnectorError
 from headgate.runtime.streams.letters import Desk
 
 
@@ -36,6 +37,19 @@ class Keys:
             self._kinds = {None: await sink.key_kinds(self._key)}
             return
         self._kinds = {one: await sink.key_kinds(one.key, one) for one in dict.fromkeys(streams) if one.name}
+
+    async def look_at(self, streams: Iterable[SourceStream]) -> dict[SourceStream, str]:
+        """The same, for streams that may be gone from the sink. Returns those that it cannot have, and why."""
+        await self.look()
+        refused: dict[SourceStream, str] = {}
+        for one in dict.fromkeys(one for one in streams if self.are_used and one.name):
+            try:
+                self._kinds[one] = await cast("LetterSink", self._sink).key_kinds(one.key, one)
+            except ConnectorError as error:
+                if error.cause is not Cause.CONFIG:
+                    raise
+                refused[one] = error.message
+        return refused
 
     def of(self, values: Sequence[Any] | None, stream: SourceStream | None = None) -> bytes | None:
         """Of the values of a key."""

@@ -9,13 +9,16 @@ A letter that the sink does not have was kept in another one, before the datasou
 its replay, so that it is replayed once, too. Where a row of its key may be newer and nobody has compared the two,
 because that letter was elsewhere, or because its key is another one by now, it is replayed only over newer rows.
 
+A stream that the source names may have another key by now, or no table. Its letters are written by its present key, if
+this run has heard of it; what the sink cannot take of them even so is those letters' trouble, not the run's.
+
 A run of an older version leaves letters to the published one: people publish a repair, ask for a replay at once, and
 mean the repair. A letter that fails again stays open, with the new reason. One that the mapping filters now is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from collections.abc import Mapping as TypeMapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,16 +27,17 @@ from uuid import UUID
 
 from headgate.connectors.api import Context, Letter, LetterSink, Outgoing, Progress, Sink, SourceStream
 from headgate.core.mapping.document import Mapping
-from headgate.core.source_streams import SourceStreams
+from headgate.core.source_streams import Name, SourceStreams
 from headgate.datasources.prepared import Prepared
-from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConfigError, NotFound, StoreError
-from headgate.runtime.streams.batches import Write, search
+from headgate.errors import Bad, BadRecords, BatchRefused, Cause, ConfigError, ConnectorError, NotFound, StoreError
+from headgate.runtime.streams.batches import Write, part_of, search
 from headgate.runtime.streams.keys import Keys
 from headgate.runtime.streams.letters import Desk, persist
 from headgate.runtime.streams.slices import map_all
 from headgate.store.letters import Again, ToReplay
 
 ELSEWHERE = "it was kept in another database, and rows of its key may be newer here: only `overwrite` replays it"
+UNKNOWN_KEY = "its key is not known, so nobody can tell whether a newer row is there: only `overwrite` replays it"
 OTHER_KEY = "its key is another one than when it failed, and rows of it may be newer: only `overwrite` replays it"
 
 
@@ -61,7 +65,14 @@ class Replays:
     """Replays letters of one run."""
 
     def __init__(
-        self, prepared: Prepared, version: int, context: Context, sink: Sink, write: Write, desk: Desk
+        self,
+        prepared: Prepared,
+        version: int,
+        context: Context,
+        sink: Sink,
+        write: Write,
+        desk: Desk,
+        keys: Callable[[], TypeMapping[Name, tuple[str, ...]]] = dict,
     ) -> None:
         self._prepared = prepared
         self._version = version
@@ -69,6 +80,7 @@ class Replays:
         self._sink = sink
         self._write = write
         self._desk = desk
+        self._keys_now = keys  # Of the source's streams, as far as they are known.
         self._keeps_letters = prepared.sink_kind.keeps_letters
         self._is_upsert = prepared.sink_kind.needs_key(prepared.sink_options)
         self._keys = Keys(prepared, sink, desk)
@@ -79,9 +91,11 @@ class Replays:
         if not letters:
             return None
         streams = self._streams(letters)
-        await self._keys.look(streams.values())
+        absent = await self._keys.look_at(streams.values())
+        gone = {id: absent[one] for id, one in streams.items() if one in absent}
         strange = await self._strange(letters)
-        mapped = await self._map(letters, strange, streams)
+        mapped = await self._map([one for one in letters if one.id not in gone], strange, streams)
+        mapped.failed += [self._again(id, "sink", None, reason, Cause.CONFIG) for id, reason in gone.items()]
         adopted = [Letter(one.id, b"", one.key) for one in letters if one.id in strange & {*mapped.replays}]
         progress = replace(before, commits=before.commits + 1)
         key, supersedes = self._prepared.mapping.key, self._keys.supersedes
@@ -121,7 +135,7 @@ class Replays:
         """The stream that each letter's record is of, if the sink splits by them."""
         if not self._prepared.splits:
             return {}
-        streams = SourceStreams(self._prepared.mapping.key)
+        streams = SourceStreams(self._prepared.mapping.key, keys=self._keys_now())
         return {letter.id: streams.of(letter.contents.meta) for letter in letters}
 
     async def _map(
@@ -164,7 +178,8 @@ class Replays:
         chosen = (mapped.records[number] for number in wanted)
         keys = (self._keys.of_record(one, stream) for one in chosen)
         if self._is_upsert and not letter.overwrites and any(key != letter.key for key in keys):
-            into.failed.append(self._again(letter.id, "sink", None, OTHER_KEY))
+            why = UNKNOWN_KEY if letter.key is None else OTHER_KEY
+            into.failed.append(self._again(letter.id, "sink", None, why))
             return
         for number in wanted:
             if number in mapped.deletes:
@@ -185,6 +200,27 @@ class Replays:
             if self._prepared.sink_kind.transactional and not self._keeps_letters:
                 raise
             return await search(self._sink, outgoing, error, self._write, rehearses=self._keeps_letters)
+        except ConnectorError as error:
+            if error.cause is not Cause.CONFIG or not (bad := await self._of_refused_streams(outgoing)):
+                raise
+            return bad, False
+
+    async def _of_refused_streams(self, outgoing: Outgoing) -> Sequence[Bad]:
+        """The records of streams that the sink does not take as they are: their tables have other keys by now, say."""
+        numbers: dict[SourceStream, list[int]] = {}
+        for number, stream in enumerate(outgoing.streams if self._keeps_letters else ()):
+            numbers.setdefault(stream, []).append(number)
+        found: list[Bad] = []
+        for some in numbers.values():
+            try:
+                await cast("LetterSink", self._sink).rehearse(part_of(outgoing, some))
+            except (BadRecords, BatchRefused):
+                pass  # That is for the search.
+            except ConnectorError as error:
+                if error.cause is not Cause.CONFIG:
+                    raise
+                found += [Bad(number, None, error.message) for number in some]
+        return found
 
     async def _resolve(self, mapped: _Mapped, outgoing: Outgoing, progress: Progress) -> None:
         """Note what became of the letters. What the sink knows may be noted later, too."""

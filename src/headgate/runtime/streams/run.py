@@ -225,7 +225,7 @@ class Run:
 
         of_source = _Blaming(self, "source")
         batches = Batches(self._prepared, self._version, self._context, sink, write, self._desk)
-        replays = Replays(self._prepared, self._version, self._context, sink, write, self._desk)
+        replays = Replays(self._prepared, self._version, self._context, sink, write, self._desk, batches.keys)
         if _has_letters(progress):
             self.replay()  # Some may have been waiting for a run.
         while not self._draining:
