@@ -115,7 +115,7 @@ def test_types_of_fields_are_said_in_words() -> None:
         "at": "timestamp",
         "day": "date",
         "uuid": "uuid",
-        "share": "float",
+        "share": "decimal",
         "price": "decimal",
         "is": "bool",
         "lines": "json",

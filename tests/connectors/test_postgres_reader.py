@@ -20,7 +20,7 @@ from headgate.connectors.postgres.reader import PostgresReader
 from headgate.connectors.urls import redacted
 from headgate.connectors.values.convert import csv_to_arrow
 from headgate.core.chunks import Range
-from headgate.errors import ConfigError, NotFound
+from headgate.errors import ConfigError, NotFound, Refused
 from headgate.store.embedded import EmbeddedServer
 from tests.connectors.postgres_copy import (
     Side,
@@ -422,9 +422,11 @@ async def test_all_that_can_be_selected_from_can_be_read(source: Side) -> None:
         ):
             assert (await reader.describe(name)).by is by
             assert sorted(await all_of(reader, name), key=int) == values
-        for name in ("an_index", "nobody", "no.such", "a..b", "x" * 70, "pg_catalog.pg_nothing"):
+        for name in ("an_index", "nobody", "no.such", "a..b", "x" * 70):
             with pytest.raises(NotFound, match="has no table"):
                 await reader.describe(name)
+            with pytest.raises(Refused, match="in the server's own schema"):
+                await reader.describe("pg_catalog.pg_nothing")
 
 
 async def test_about_how_many_rows_there_are_is_known_before_anybody_counted(source: Side) -> None:
