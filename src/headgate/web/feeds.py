@@ -42,6 +42,7 @@ class Numbered(Protocol):
         """Its place among the others."""
 
 
+K = TypeVar("K")
 R = TypeVar("R", bound=Numbered)
 
 Read: TypeAlias = Callable[[int], Awaitable[Sequence[R]]]
@@ -187,38 +188,19 @@ class Feeds:
 
     def logs(self, name: str | None) -> Feed[Named]:
         """The lines of all datasources, or of the one with this name."""
-        node = self._node
-        feed = self._named.get(name)
-        if feed is None:
-            feed = Feed(
-                lambda: node.logs.last(),
-                lambda id: node.logs.following(name, id),
-                views.named_line,
-                lambda call: node.listener.on("logs", call),
-            )
-            _add(self._named, name, feed)
-        return feed
+        logs = self._node.logs
+        return self._of_lines(self._named, name, lambda id: logs.following(name, id), views.named_line)
 
     def lines(self, datasource: UUID) -> Feed[Kept]:
         """The lines of one datasource, without its name."""
-        node = self._node
-        feed = self._lines.get(datasource)
-        if feed is None:
-            feed = Feed(
-                lambda: node.logs.last(),
-                lambda id: node.logs.after(datasource, id),
-                views.line,
-                lambda call: node.listener.on("logs", call),
-            )
-            _add(self._lines, datasource, feed)
-        return feed
+        logs = self._node.logs
+        return self._of_lines(self._lines, datasource, lambda id: logs.after(datasource, id), views.line)
 
-
-K = TypeVar("K")
-
-
-def _add(feeds: dict[K, Feed[R]], key: K, feed: Feed[R]) -> None:
-    """In place of those that nobody follows any more."""
-    for old in [one for one, kept in feeds.items() if not kept.is_followed]:
-        del feeds[old]
-    feeds[key] = feed
+    def _of_lines(self, feeds: dict[K, Feed[R]], key: K, read: Read[R], show: Callable[[R], msgspec.Struct]) -> Feed[R]:
+        """The feed of this key. A new one takes the place of those that nobody follows any more."""
+        if key not in feeds:
+            for old in [one for one, kept in feeds.items() if not kept.is_followed]:
+                del feeds[old]
+            node = self._node
+            feeds[key] = Feed(node.logs.last, read, show, lambda call: node.listener.on("logs", call))
+        return feeds[key]
